@@ -60,7 +60,10 @@ def fork(features: Any, hooks: Hooks, record: Fork) -> tuple[list[Any], Tensor |
         if forking is None and not torch.compiler.is_compiling():
             record.frozen = [(leaf, leaf._version) for leaf in leaves if not leaf.is_inference()]  # noqa: SLF001
         return fork_unrecorded(features, forking, hooks.tasks), None
-    shared, direct = parameters_below(leaves, hooks.shared) if hooks.over_parameters else ([], False)
+    shared: list[Tensor] = []
+    direct = False
+    if hooks.over_parameters:
+        shared, direct = parameters_below(leaves, hooks.shared, record.processes)
     frozen = tuple(not leaf.requires_grad for leaf in leaves)
     layout = _Layout(len(leaves), len(held), len(owned), len(shared), direct, frozen)
     anchor, *flat = _FeatureNode.apply(hooks, record, layout, *leaves, *held, *owned, *shared)

@@ -15,7 +15,14 @@ from torch import Tensor
 from mtlkit.engine.accumulation import Row
 from mtlkit.engine.graph import retains_graph
 from mtlkit.engine.guards.parameters import check_graphs
-from mtlkit.engine.parameters import add_up, averaged, loss_parameters, reach, rows_of_losses
+from mtlkit.engine.parameters import (
+    add_up,
+    averaged,
+    loss_parameters,
+    reach,
+    rows_of_losses,
+    undelivered,
+)
 from mtlkit.engine.processes import Processes
 from mtlkit.engine.step import Hooks, divisor, merge_parameters
 
@@ -73,7 +80,7 @@ def _merge_losses(ctx: Any, scale: Tensor) -> tuple[list[Tensor | None], list[Te
     scale = divisor(scale)
     if not merge:
         hooks.kept.add(shared, rows, scale, values)
-        return [None] * len(hooks.learned), [*[None] * count, *others]
+        return [None] * len(hooks.learned), [*undelivered(shared), *others]
     if hooks.kept.batches:
         hooks.kept.add(shared, rows, scale, values)
         rows, scale, values = hooks.kept.take(shared)

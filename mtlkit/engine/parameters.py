@@ -19,9 +19,11 @@ from mtlkit.errors import UsageError
 
 
 def parameters_below(
-    features: Sequence[Tensor], shared: Sequence[Tensor] | None
+    features: Sequence[Tensor], shared: Sequence[Tensor] | None, processes: Processes
 ) -> tuple[list[Tensor], bool]:
     """Parameters below the features that the rows are taken of, and whether these are all there are.
+
+    Other leaf tensors that require a gradient are merged only if there is nothing else.
 
     If so, the merged row is their gradient and is handed to them directly: the backbone has K
     backward passes, not K + 1.
@@ -29,7 +31,8 @@ def parameters_below(
     refuse_single_pass_graphs(features, shared)
     below = leaves_below(features)
     if shared is None:
-        chosen: list[Tensor] = [t for t in below if isinstance(t, nn.Parameter)]
+        modules: list[Tensor] = [t for t in below if isinstance(t, nn.Parameter)]
+        chosen = modules or (below if processes.alone else [])  # the others have other samples
         missing = "no parameter lies below the features (is the backbone frozen?)"
     else:
         wanted = {id(p) for p in shared}
@@ -84,14 +87,13 @@ def merge_below(
         record: what is known of the fork.
         direct: whether the shared parameters are all that lies below the features.
     """
-    nothing: TensorList = [None] * len(parameters)
     rows: dict[int, Row] = rows_through_features(features, parameters, grads.rows)
     groups = hooks.groups(parameters)
     if not direct:
         check_indirect(hooks, record.merge and not hooks.kept.batches, len(groups))
     if not record.merge:
         hooks.kept.add(parameters, rows, step.scale, losses)
-        return [], [None] * len(hooks.learned), nothing
+        return [], [None] * len(hooks.learned), undelivered(parameters)
     scale = step.scale
     if hooks.kept.batches:
         check_kept(hooks.kept.tensors, parameters)
@@ -111,7 +113,7 @@ def merge_below(
     hooks.begin()
     step = step_of(shared.gram(), shared.tasks, tasks=hooks.tasks, scale=scale, losses=losses)
     merged, learned = merge(grads, step, hooks)
-    return merged, learned, nothing
+    return merged, learned, [None] * len(parameters)
 
 
 def loss_parameters(
@@ -133,13 +135,15 @@ def loss_parameters(
         modules: list[Tensor] = [tensor for tensor in below if isinstance(tensor, nn.Parameter)]
         chosen = modules or below
     else:
-        # the same on every process, also where a task without labels leaves some unreached; each once
         chosen = list({id(tensor): tensor for tensor in shared if tensor.requires_grad}.values())
-        if below and {id(tensor) for tensor in chosen}.isdisjoint(id(tensor) for tensor in below):
+        reached = {id(tensor) for tensor in below}
+        if below and reached.isdisjoint(id(tensor) for tensor in chosen):
             raise UsageError(
                 "wrt=parameters: the losses reach none of the parameters in `shared`; pass the module "
                 "that computes them, as it is used in the forward pass"
             )
+        if processes.alone:  # others need the same everywhere, also what no loss of this one reaches
+            chosen = [tensor for tensor in chosen if id(tensor) in reached]
     apart = {id(tensor) for tensor in chosen}
     return chosen, [tensor for tensor in below if id(tensor) not in apart]
 
@@ -225,6 +229,11 @@ def add_up(gradients: Iterable[Tensor | None]) -> Tensor | None:
     """The sum of what is not None."""
     terms = [gradient for gradient in gradients if gradient is not None]
     return sum(terms[1:], terms[0]) if terms else None
+
+
+def undelivered(parameters: Sequence[Tensor]) -> TensorList:
+    """Gradients of a micro-batch that is kept: none, or zeros where a hook would be called with None."""
+    return [torch.zeros_like(p) if p._backward_hooks else None for p in parameters]  # noqa: SLF001
 
 
 @contextlib.contextmanager

@@ -79,6 +79,8 @@ class TrainStep:
         self._parameters = list(prepared.parameters())
         self._clipped = self._parameters if clip == "all" else shared_parameters(module.model)
         self._module = module
+        network: Any = getattr(module.model, "architecture", module.model)
+        self._heads = None if is_sharded(prepared) else getattr(network, "task_parameters", None)
         self._second_pass = any(part.second_pass for part in module.method.parts)
         self._merges_shards = module.gives_losses = self._needs_passes_by_task()
         self.own_samples = None
@@ -105,11 +107,15 @@ class TrainStep:
         if self.readings.skips and number % self.batches_per_step == 0:
             self._statistics.keep()
         with self.accelerator.accumulate(self.prepared) if self._accumulates else _nothing:
+            idle = self._idle_parameters(counts)
             total, losses = self.prepared(*batch._replace(rows=rows), factors)
             if self._merges_shards:
                 total = self._backward_by_task(total, counts)
             else:
                 self._backward(total)
+            for parameter in idle:
+                if parameter.grad is not None and not parameter.grad.any():
+                    parameter.grad = None
             # gradients of parameters are only known after the merge
             merged = not self.method.wrt_parameters or self.accelerator.sync_gradients
             checks = self.readings.checks_gradients and merged
@@ -129,6 +135,16 @@ class TrainStep:
                 outcome = "skipped"
             self._inner.zero_grad()
         return outcome
+
+    def _idle_parameters(self, counts: Sequence[float]) -> list[nn.Parameter]:
+        """Return the parameters without a gradient of the tasks that have no labels on any process.
+
+        A compiled network gives them zeros, and momentum and weight decay would move them.
+        """
+        if self._heads is None or all(counts):
+            return []
+        idle = [name for name, number in zip(self.tasks, counts, strict=True) if not number]
+        return [p for name in idle for p in self._heads(name) if p.grad is None]
 
     def _backward(self, total: Tensor) -> None:
         if self._direct:

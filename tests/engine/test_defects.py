@@ -98,6 +98,30 @@ def test_a_hook_of_a_parameter_acts_once_on_the_merged_gradient(fork):
     torch.testing.assert_close(gradients[1], 0.1 * gradients[0])
 
 
+@pytest.mark.parametrize("fork", [True, False])
+def test_a_hook_of_a_parameter_may_scale_its_gradient_while_micro_batches_are_kept(fork):
+    """Autograd calls a hook with None where nothing is delivered, which few hooks expect."""
+    gradients = []
+    for factor in (1.0, 0.1):
+        torch.manual_seed(0)
+        net, x = Net("pcgrad(wrt=parameters)"), torch.randn(8, 4)
+        net.forks = fork
+        net.backbone.weight.register_hook(lambda g, f=factor: g * f)
+        net.method.total([y.square().mean() for y in net(x)], merge=False).backward()
+        net.total(x).backward()
+        gradients.append(net.backbone.weight.grad)
+    torch.testing.assert_close(gradients[1], 0.1 * gradients[0])
+
+
+def test_a_hook_of_a_head_whose_task_is_absent_is_not_called():
+    net = Net("pcgrad(wrt=parameters)")
+    net.forks = False
+    net.method.set_shared([net.backbone, net.heads])
+    net.heads[1].weight.register_hook(lambda g: 0.1 * g)
+    net.method.total([net(torch.randn(8, 4))[0].mean(), None]).backward()
+    assert net.heads[1].weight.grad is None
+
+
 @pytest.mark.filterwarnings("ignore:Anomaly Detection")
 @pytest.mark.parametrize("spec", ["pcgrad", "gradnorm", "uw+rotograd", "graddrop"])
 def test_an_absent_task_raises_no_alarm_of_anomaly_detection(spec):

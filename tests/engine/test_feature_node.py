@@ -150,6 +150,15 @@ def test_rows_with_respect_to_parameters_are_those_of_one_backward_per_loss(spec
     torch.testing.assert_close(norms, rows.norm(dim=1).to(norms.dtype))
 
 
+@pytest.mark.parametrize("spec", ["adatask", "mgda(wrt=parameters)", "moco(wrt=parameters)"])
+def test_leaf_tensors_are_merged_where_no_parameter_lies_below_the_features(spec):
+    rows = torch.randn(2, 6)
+    z = torch.randn(6, requires_grad=True)
+    method = mtlkit.create_method(spec, 2)
+    method.total([row @ view for row, view in zip(rows, method(z), strict=True)]).backward()
+    torch.testing.assert_close(z.grad, mtlkit.create_method(spec, 2).combine(rows))
+
+
 def test_parameters_below_the_features_but_not_shared_still_get_a_gradient():
     net = SmallNet("pcgrad(wrt=parameters)").double()
     stem = nn.Linear(4, 4).double()
