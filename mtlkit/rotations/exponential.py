@@ -127,10 +127,17 @@ def _degree_eight(move: Tensor, square: Tensor) -> Tensor:
     return move.add_(square, alpha=_Y2).baddbmm_(left, inner, alpha=_X2 * _X7 * _X2)
 
 
-def degree_for(move: Tensor) -> int:
-    """Return the polynomial degree for updates of up to four times (B, n, n) ``move``; synchronizes."""
-    largest = float(_spectral_norms(move, move).max())
-    return next((degree for degree, capacity in CAPACITY.items() if capacity >= 4 * largest), 8)
+def degree_for(move: Tensor, most: int = 8) -> int:
+    """Return the polynomial degree for updates of up to four times (B, n, n) ``move``; synchronizes.
+
+    Degrees above 8, up to ``most``, are 8 times a power of two: degree 8 of a part of the move, squared
+    as often as it was halved.
+    """
+    largest = 4 * float(_spectral_norms(move, move).max())
+    degree = next((degree for degree, capacity in CAPACITY.items() if capacity >= largest), 8)
+    while 8 <= degree < most and CAPACITY[8] * degree / 8 < largest:
+        degree *= 2
+    return degree
 
 
 def _spectral_norms(*factors: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from mtlkit.rotations.exponential import (
 )
 from mtlkit.rotations.manifold import correct_drift_, orthogonalize, projected, starting_rotations
 
-_FOLDS_BETWEEN_CHECKS = 16
+_UPDATES_BETWEEN_CHECKS = 16
 # Matrices are folded in chunks of this many numbers, which fit into a CPU's cache: at K=10, m=512 that
 # is one at a time, and takes three quarters of the time of one batch.
 _CHUNK = 2**18
@@ -49,10 +49,10 @@ class Rotations(nn.Module):
     and every n-th of them folds their sum; until then the network sees the same rotations, in
     evaluation too.
 
-    A fold takes two to four n x n products per rotation, depending on the degree of the exponential.
-    The degree is chosen at every sixteenth fold, for four times the current update; the rest of a larger
-    update is applied by the following folds. An update that is not finite is not applied. The state is
-    2 K b n x n numbers.
+    A fold takes two to four n x n products per rotation, depending on the degree of the exponential,
+    and for sums of large updates one more for every doubling of ``fold_every``. The degree is chosen at
+    every sixteenth update, for four times what is folded then; the rest of a larger sum is applied by
+    the following folds. An update that is not finite is not applied. The state is 2 K b n x n numbers.
 
     Args:
         count: number of rotations, K.
@@ -90,12 +90,14 @@ class Rotations(nn.Module):
         self.register_buffer("applied", torch.zeros(count * blocks, *packed))  # (K b, 2 h, h)
         # one parameter per task, so that optimizers work on tensors that fit into the cache
         self.lie = nn.ParameterList([torch.zeros(blocks, *packed) for _ in range(count)])
-        # saved, so that training resumes bit for bit: when to check, the degree, updates since the last
-        # fold, and whether the last one changed versions, as optimizers that write to .data do not
-        self.folds, self.degree, self.waiting, self.versioned = 0, 8, 0, False
-        # Versions of ``base`` and ``lie`` after the last forward, to notice later writes; None in a new,
-        # loaded or copied module.
-        self._seen: list[tuple[int, int]] | None = None
+        # saved, so that training resumes bit for bit: folds, the degree, and updates since the last fold
+        self.folds, self.degree, self.waiting = 0, 8, 0
+        # Fingerprint of ``lie`` at the last forward, because FSDP and optimizers that write to .data
+        # change no versions; None where the last update did.
+        self.known: int | None = 0
+        # Versions of ``base`` and ``lie`` after the last forward, to notice later writes; only that of
+        # ``base`` in a new, loaded or copied module.
+        self._seen = _versions([self.base])
         # Evaluation folds once, not for every batch: what it read, and the result.
         self._cache: tuple[Any, list[Tensor], Tensor] | None = None
         self._expose()
@@ -127,34 +129,54 @@ class Rotations(nn.Module):
     def _advanced(self) -> Tensor:
         """Return the rotations for a step, with the updates applied that are due."""
         with torch.no_grad(), torch.autocast(self.base.device.type, enabled=False):
-            if self._seen is None or self._seen[:1] != _versions([self.base]):
-                self.base.copy_(projected(self.base))  # overwritten, for example by an average
-            if self._pending():
-                self.waiting, self.versioned = self.waiting + 1, self._written()
+            if pending := self._pending():
+                self.waiting += pending
+                self.known = None if self._written() else self._fingerprint()
+            if len(self._seen) == 1 or self._overwritten():  # for example by an average
+                self.base.copy_(projected(self.base))
             if self.waiting >= self._interval:
                 self._fold_now()
             self._seen = _versions([self.base, *self.lie])
         return self.current()
 
+    def _pending(self) -> int:
+        """Count the updates since the last forward: 0, 1, or as many as a fold needs."""
+        if self._sharded or not self._written():
+            if self.known is not None:
+                changed = self._fingerprint() != self.known
+            else:  # the last update changed versions, as the next one will; compared where that is exact
+                changed = not self.waiting and not torch.equal(self._packed(), self.applied)
+            if not changed:
+                return 0
+        if len(self._seen) == 1 and self._overwritten():  # an average, whose changes are no updates
+            return max(1, self._interval - self.waiting)
+        return 1
+
     def _written(self) -> bool:
         """Whether the versions of the parameters have changed since the last forward."""
-        return self._seen is not None and self._seen[1:] != _versions(self.lie)
+        return len(self._seen) > 1 and self._seen[1:] != _versions(self.lie)
 
-    def _pending(self) -> bool:
-        """Whether an optimizer has updated the parameters since the last forward.
+    def _overwritten(self) -> bool:
+        """Whether something else has written to the rotations."""
+        return self._seen[:1] != _versions([self.base])
 
-        Without a sign of it, values are compared if none should differ, or no sign is to be expected.
-        """
-        if any(hasattr(p, "full_tensor") for p in self.lie):  # between the forwards of FSDP: likely
-            return self.fold_every > 1
-        if self._written():
-            return True
-        silent = not self.waiting or (self._seen is not None and not self.versioned)
-        return silent and not self.base.is_meta and bool((self._packed() != self.applied).any())
+    def _fingerprint(self) -> int:
+        """Return a number that is another one after any change of the parameters; synchronizes."""
+        packed = self._packed()
+        if packed.is_meta:
+            return 0
+        bits = packed.flatten().view(torch.int64)  # of two numbers each, in float32
+        # times odd numbers, modulo 2^64
+        return int((bits * torch.arange(1, 2 * len(bits), 2, device=bits.device)).sum())
+
+    @property
+    def _sharded(self) -> bool:
+        """Whether FSDP has sharded the parameters, which it undoes for a forward pass."""
+        return any(hasattr(p, "full_tensor") for p in self.lie)
 
     def _fold_now(self) -> None:
         packed = self._packed()
-        if self.folds % _FOLDS_BETWEEN_CHECKS == 0:
+        if self.folds % max(1, _UPDATES_BETWEEN_CHECKS // self.fold_every) == 0:
             self._check(packed)
         _fold_(self.base, self.applied, packed, self.degree)
         self.folds += 1
@@ -192,7 +214,7 @@ class Rotations(nn.Module):
     def _check(self, packed: Tensor) -> None:
         """Correct rounding, and choose the degree of the exponential for the following updates.
 
-        Called at every sixteenth fold, the only one in training that synchronizes.
+        Called at every sixteenth update, the only time that a fold synchronizes.
         """
         correct_drift_(self.base)
         move = packed - self.applied
@@ -205,7 +227,9 @@ class Rotations(nn.Module):
             )
         elif self.base.dtype == torch.float32:
             sums = move if self.folds else move * self.fold_every  # all folds but the first
-            self.degree = degree_for(unpack(sums, self.side))
+            # the sum of n updates is as much per update as the capacity of one
+            most = 8 << (self.fold_every - 1).bit_length()
+            self.degree = degree_for(unpack(sums, self.side), most)
 
     def _evaluated(self) -> Tensor:
         """Return the (K, b, n, n) rotations that the next fold would give, on the manifold."""
@@ -244,27 +268,35 @@ class Rotations(nn.Module):
 
     def get_extra_state(self) -> Tensor:
         """Return the counters on the host, with which training resumes bit for bit."""
-        return torch.tensor([self.folds, self.degree, self.waiting + self._pending(), self.versioned])
+        return torch.tensor([self.folds, self.degree, *self._counted()])
 
     def set_extra_state(self, state: Tensor) -> None:
         """Restore what :meth:`get_extra_state` returned."""
-        self.folds, self.degree, self.waiting, versioned = state.tolist()
-        self.versioned, self._seen = bool(versioned), None
+        self.folds, self.degree, self.waiting, self.known = state.tolist()
+        self._seen = _versions([self.base])
+
+    def _counted(self) -> tuple[int, int]:
+        """Return the updates since the last fold and the fingerprint after them, on one process."""
+        if self._sharded:  # an update after the last forward is then counted in the next one
+            return self.waiting, self.known or 0
+        return self.waiting + self._pending(), self._fingerprint()
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for a copy or pickle, without versions of tensors, which differ there."""
         own = {key: value for key, value in self.__dict__.items() if key != "_handles"}
-        return own | {"waiting": self.waiting + self._pending(), "_seen": None, "_cache": None}
+        waiting, known = self._counted()
+        return own | {"waiting": waiting, "known": known, "_seen": [], "_cache": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore a copy."""
         super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._seen = _versions([self.base])
         self._expose()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Keep float32 or better when a model is cast to half precision."""
-        self.waiting += self._pending()
-        self._seen, self._cache = None, None
+        self.waiting, _ = self._counted()
+        self._cache = None
 
         def careful(tensor: Tensor) -> Tensor:
             result = fn(tensor)
@@ -273,6 +305,8 @@ class Rotations(nn.Module):
             return result
 
         super()._apply(careful, recurse)  # type: ignore[no-untyped-call]
+        self._seen = _versions([self.base])
+        _, self.known = self._counted()  # of another dtype, perhaps
         return self
 
 
@@ -284,7 +318,8 @@ def _fold_(base: Tensor, applied: Tensor, lie: Tensor, degree: int = 8) -> None:
     capacity of the ``degree``, and 0 for moves that are not finite. No synchronization.
     """
     chunk = max(1, _CHUNK // base.shape[-1] ** 2)
-    squarings = _SQUARINGS.get(base.dtype, 0)
+    squarings = _SQUARINGS.get(base.dtype, max(0, degree.bit_length() - 4))
+    degree = min(degree, 8)
     pieces = (torch.split(tensor, chunk) for tensor in (base, applied, lie))
     for rotations, done, wanted in zip(*pieces, strict=True):
         step, factor = _step(rotations.shape[-1], done, wanted, degree, squarings)

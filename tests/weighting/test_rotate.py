@@ -533,6 +533,18 @@ def test_with_an_absent_task_the_others_turn_as_without_it() -> None:
     assert all(gradient.abs().sum() > 0 for gradient in gradients[0])
 
 
+@pytest.mark.parametrize("absent", [0, 1, 2])
+def test_gradients_are_turned_back_by_the_rotations_of_their_own_tasks(absent: int) -> None:
+    method = mtlkit.create_method("rotate(start=random)", 3, feature_dim=4)
+    z = torch.linspace(-1, 1, 12).view(3, 4).requires_grad_()
+    expected = z.detach().clone().requires_grad_()
+    present = [k for k in range(3) if k != absent]
+    sum((expected @ method.rotations[k].T).exp().sum() for k in present).backward()
+    views = method(z)
+    method.total([views[k].exp().sum() if k in present else None for k in range(3)]).backward()
+    torch.testing.assert_close(z.grad, expected.grad)
+
+
 @pytest.mark.parametrize(
     ("spec", "options", "message"),
     [
