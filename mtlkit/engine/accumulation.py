@@ -20,7 +20,7 @@ class Kept:
         self._scale: Tensor | None = None
         self._unscaled: Tensor | None = None
         self._losses: Tensor | None = None
-        self._counts: Tensor | None = None
+        self._seen: Tensor | None = None
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -52,9 +52,8 @@ class Kept:
         if losses is not None:
             seen = ~torch.isnan(losses)
             terms = torch.where(seen, losses, 0.0) * scale
-            counts = seen * scale
             self._losses = terms if self._losses is None else self._losses + terms
-            self._counts = counts if self._counts is None else self._counts + counts
+            self._seen = seen if self._seen is None else self._seen | seen
 
     def take(self, tensors: Sequence[Tensor]) -> tuple[dict[int, Row], Tensor, Tensor | None]:
         """Take the sums over the micro-batches: rows by task, scale, and (K,) losses; then forget them.
@@ -68,8 +67,8 @@ class Kept:
         assert self._scale is not None
         assert self._unscaled is not None
         scale, losses = torch.where(self._unscaled, 1.0, self._scale), self._losses
-        if losses is not None and self._counts is not None:
-            counts = torch.where(self._unscaled, self._counts > 0, self._counts)
-            losses = losses / counts  # NaN for a task that was absent throughout
+        if losses is not None and self._seen is not None:
+            # as its gradient, a loss counts as zero in the micro-batches without it
+            losses = torch.where(self._seen, losses / scale, torch.nan)
         self.__init__()  # type: ignore[misc]
         return rows, scale, losses

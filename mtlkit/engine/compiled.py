@@ -9,6 +9,7 @@ Inductor folds wrongly, and reductions over processes. Nothing here is used outs
 from __future__ import annotations
 
 import itertools
+import sys
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -26,6 +27,7 @@ _tags = (
 )  # state changes in Python, which a CUDA graph would not replay
 _functions: dict[int, Any] = {}
 _handles = itertools.count()
+_TAG = "+mtlkit.several_backward_passes"
 
 
 def expose(function: Callable[..., Tensor]) -> int:
@@ -43,13 +45,20 @@ def call(handle: int, size: int, *tensors: Tensor) -> Tensor:
 
 
 def allow_several_backward_passes() -> None:
-    """Let compiled graphs have one backward pass per task, for all that is compiled from now on.
+    """Let compiled graphs have one backward pass per task; what was compiled before is compiled again.
 
-    Else Inductor reuses the memory of saved tensors in the first one.
+    Else Inductor reuses the memory of saved tensors in the first one. Its cache on disk does not ask
+    whether it may, so the keys get a tag.
     """
     import torch._functorch.config as settings  # not at the top: few methods need it
 
-    settings.donated_buffer = False
+    caches: Any = getattr(torch.compiler, "config", None)
+    if _TAG not in getattr(caches, "cache_key_tag", _TAG):
+        caches.cache_key_tag += _TAG
+    if settings.donated_buffer:
+        settings.donated_buffer = False
+        if "torch._dynamo" in sys.modules:
+            torch.compiler.reset()
 
 
 def define(schema: str, run: Callable[..., Tensor], shape: Callable[..., Tensor]) -> Any:

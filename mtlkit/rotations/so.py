@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, Self
+from zlib import crc32
 
 import torch
 from torch import Tensor, nn
@@ -92,9 +93,9 @@ class Rotations(nn.Module):
         self.lie = nn.ParameterList([torch.zeros(blocks, *packed) for _ in range(count)])
         # saved, so that training resumes bit for bit: folds, the degree, and updates since the last fold
         self.folds, self.degree, self.waiting = 0, 8, 0
-        # Fingerprint of ``lie`` at the last forward, because FSDP and optimizers that write to .data
-        # change no versions; None where the last update did.
-        self.known: int | None = 0
+        # Checksum of ``lie`` at the last forward, because FSDP and optimizers that write to .data change
+        # no versions; None where the last update did.
+        self.known: int | None = self._checksum()
         # Versions of ``base`` and ``lie`` after the last forward, to notice later writes; only that of
         # ``base`` in a new, loaded or copied module.
         self._seen = _versions([self.base])
@@ -131,7 +132,7 @@ class Rotations(nn.Module):
         with torch.no_grad(), torch.autocast(self.base.device.type, enabled=False):
             if pending := self._pending():
                 self.waiting += pending
-                self.known = None if self._written() else self._fingerprint()
+                self.known = None if self._written() else self._checksum()
             if len(self._seen) == 1 or self._overwritten():  # for example by an average
                 self.base.copy_(projected(self.base))
             if self.waiting >= self._interval:
@@ -143,7 +144,7 @@ class Rotations(nn.Module):
         """Count the updates since the last forward: 0, 1, or as many as a fold needs."""
         if self._sharded or not self._written():
             if self.known is not None:
-                changed = self._fingerprint() != self.known
+                changed = self._checksum() != self.known
             else:  # the last update changed versions, as the next one will; compared where that is exact
                 changed = not self.waiting and not torch.equal(self._packed(), self.applied)
             if not changed:
@@ -160,14 +161,10 @@ class Rotations(nn.Module):
         """Whether something else has written to the rotations."""
         return self._seen[:1] != _versions([self.base])
 
-    def _fingerprint(self) -> int:
-        """Return a number that is another one after any change of the parameters; synchronizes."""
+    def _checksum(self) -> int:
+        """Return a checksum of the parameters; synchronizes."""
         packed = self._packed()
-        if packed.is_meta:
-            return 0
-        bits = packed.flatten().view(torch.int64)  # of two numbers each, in float32
-        # times odd numbers, modulo 2^64
-        return int((bits * torch.arange(1, 2 * len(bits), 2, device=bits.device)).sum())
+        return 0 if packed.is_meta else crc32(packed.cpu().numpy())
 
     @property
     def _sharded(self) -> bool:
@@ -276,10 +273,10 @@ class Rotations(nn.Module):
         self._seen = _versions([self.base])
 
     def _counted(self) -> tuple[int, int]:
-        """Return the updates since the last fold and the fingerprint after them, on one process."""
+        """Return the updates since the last fold and the checksum after them, on one process."""
         if self._sharded:  # an update after the last forward is then counted in the next one
             return self.waiting, self.known or 0
-        return self.waiting + self._pending(), self._fingerprint()
+        return self.waiting + self._pending(), self._checksum()
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for a copy or pickle, without versions of tensors, which differ there."""

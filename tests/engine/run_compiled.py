@@ -23,15 +23,17 @@ SEVERAL_LOSSES = "pcgrad(wrt=parameters) with one forward for several losses"
 def several_losses(backend: str) -> None:
     """Rows of the parameters are one backward pass each through one compiled graph.
 
-    In the first batch one task alone has labels, so the backward is compiled for a single pass, which may
-    take the memory of saved tensors unless ``donated_buffer`` is off.
+    The network has had a plain step before, and in the method's first batch one task alone has labels. So
+    the backward is compiled for a single pass, which may take the memory of saved tensors unless
+    ``donated_buffer`` is off.
     """
     gradients = []
-    for compile_it in (False, True):
+    for compile_it in (True, False):  # before any method with wrt=parameters
         torch.manual_seed(0)
-        network = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
-        method = mtlkit.create_method("pcgrad(wrt=parameters)", 3, shared=network)
+        network = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3), nn.Tanh())
         forward = torch.compile(network, backend=backend) if compile_it else network
+        forward(torch.randn(8, 4)).square().mean().backward()
+        method = mtlkit.create_method("pcgrad(wrt=parameters)", 3, shared=network)
         for step, x in enumerate(torch.randn(2, 8, 4)):
             network.zero_grad()
             losses = [(y - k).square().mean() for k, y in enumerate(forward(x).T)]

@@ -281,6 +281,19 @@ def test_accumulated_batches_add_up():
     torch.testing.assert_close(gradient_of(net), expected)
 
 
+def test_a_task_in_one_of_two_micro_batches_has_the_loss_of_its_labels_in_the_whole_batch():
+    net, (x, *_) = OneHead().double(), batches(1, torch.float64)
+    whole = mtlkit.create_method("gradnorm(wrt=parameters)", TASKS)
+    parts = copy.deepcopy(whole)
+    whole.total(targets_of(net, x)).backward()
+    _, *others = targets_of(net, x)
+    parts.total([None, *others], merge=False).div(2).backward()
+    first, *others = targets_of(net, x)
+    parts.total([2 * first, *others]).div(2).backward()  # 2: one of two micro-batches has its labels
+    torch.testing.assert_close(parts.stats.losses, whole.stats.losses)
+    torch.testing.assert_close(parts.state_dict(), whole.state_dict())
+
+
 @pytest.mark.parametrize("spec", [PCGRAD, "config(wrt=parameters)"])
 def test_autocast_merges_in_single_precision(spec):
     net, (x,) = OneHead(), batches(1)
