@@ -164,7 +164,7 @@ class Rotations(nn.Module):
     def _checksum(self) -> int:
         """Return a checksum of the parameters; synchronizes."""
         packed = self._packed()
-        return 0 if packed.is_meta else crc32(packed.cpu().numpy())
+        return 0 if packed.is_meta else crc32(packed.cpu().numpy().data)
 
     @property
     def _sharded(self) -> bool:
