@@ -25,7 +25,7 @@ from torch.fx import Proxy
 
 from mtlkit.engine.compiled_merge import merge_compiled
 from mtlkit.engine.gradients import Gradients, TensorList
-from mtlkit.engine.guards import IN_PLACE, Fork, refuse_features
+from mtlkit.engine.guards.steps import IN_PLACE, Fork, refuse_features
 from mtlkit.engine.parameters import merge_below, parameters_below
 from mtlkit.engine.step import (
     ABSENT,

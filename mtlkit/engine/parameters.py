@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from mtlkit.engine.accumulation import Row
 from mtlkit.engine.gradients import Gradients, TensorList, as_real
 from mtlkit.engine.graph import leaves_below, needed_again
-from mtlkit.engine.guards import Fork
 from mtlkit.engine.guards.parameters import check_indirect, check_kept, refuse_single_pass_graphs
+from mtlkit.engine.guards.steps import Fork
 from mtlkit.engine.processes import Processes
 from mtlkit.engine.step import Hooks, Step, merge, merge_parameters, step_of
 from mtlkit.errors import UsageError

@@ -16,7 +16,7 @@ from torch import Tensor
 from mtlkit.engine.accumulation import Kept
 from mtlkit.engine.gradients import Gradients, TensorList
 from mtlkit.engine.gram import norms_of, safe_divide
-from mtlkit.engine.guards import Guards
+from mtlkit.engine.guards.steps import Guards
 from mtlkit.engine.processes import ALONE, Processes
 
 Rows = Mapping[int, Sequence[Tensor | None]]

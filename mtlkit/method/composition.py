@@ -17,7 +17,7 @@ from mtlkit.engine import compiled
 from mtlkit.engine.accumulation import Kept
 from mtlkit.engine.compiled_merge import decide_compiled
 from mtlkit.engine.gradients import TensorList
-from mtlkit.engine.guards import Guards
+from mtlkit.engine.guards.steps import Guards
 from mtlkit.engine.processes import ALONE, Processes, processes_of
 from mtlkit.engine.sharded import is_sharded
 from mtlkit.engine.step import Hooks, Step, scatter

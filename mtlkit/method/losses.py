@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mtlkit.engine.guards import in_backward
+from mtlkit.engine.guards.steps import in_backward
 from mtlkit.engine.processes import Processes, processes_of
 from mtlkit.engine.step import pick
 from mtlkit.errors import UsageError, unknown_name

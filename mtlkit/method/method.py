@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mtlkit.engine import features
 from mtlkit.engine import losses as loss_node
-from mtlkit.engine.guards import Fork
+from mtlkit.engine.guards.steps import Fork
 from mtlkit.engine.processes import ALONE
 from mtlkit.engine.step import step_of
 from mtlkit.errors import SpecError, UsageError, unknown_name

@@ -95,13 +95,19 @@ class Rotations(nn.Module):
         self.folds, self.degree, self.waiting = 0, 8, 0
         # Checksum of ``lie`` at the last forward, because FSDP and optimizers that write to .data change
         # no versions; None where the last update did.
-        self.known: int | None = self._checksum()
+        self._known: int | None
         # Versions of ``base`` and ``lie`` after the last forward, to notice later writes; only that of
         # ``base`` in a new, loaded or copied module.
-        self._seen = _versions([self.base])
+        self._seen: list[tuple[int, int]]
         # Evaluation folds once, not for every batch: what it read, and the result.
-        self._cache: tuple[Any, list[Tensor], Tensor] | None = None
+        self._cache: tuple[Any, list[Tensor], Tensor] | None
+        self._begin()
         self._expose()
+        self.register_load_state_dict_post_hook(_begin)  # type: ignore[no-untyped-call]
+
+    def _begin(self) -> None:
+        """Look for updates of the present parameters from now on."""
+        self._known, self._seen, self._cache = self._checksum(), _versions([self.base]), None
 
     def fold(self) -> Tensor:
         """Return (K, b, n, n) rotations for this forward.
@@ -132,7 +138,7 @@ class Rotations(nn.Module):
         with torch.no_grad(), torch.autocast(self.base.device.type, enabled=False):
             if pending := self._pending():
                 self.waiting += pending
-                self.known = None if self._written() else self._checksum()
+                self._known = None if self._written() else self._checksum()
             if len(self._seen) == 1 or self._overwritten():  # for example by an average
                 self.base.copy_(projected(self.base))
             if self.waiting >= self._interval:
@@ -143,8 +149,8 @@ class Rotations(nn.Module):
     def _pending(self) -> int:
         """Count the updates since the last forward: 0, 1, or as many as a fold needs."""
         if self._sharded or not self._written():
-            if self.known is not None:
-                changed = self._checksum() != self.known
+            if self._known is not None:
+                changed = self._checksum() != self._known
             else:  # the last update changed versions, as the next one will; compared where that is exact
                 changed = not self.waiting and not torch.equal(self._packed(), self.applied)
             if not changed:
@@ -163,8 +169,7 @@ class Rotations(nn.Module):
 
     def _checksum(self) -> int:
         """Return a checksum of the parameters; synchronizes."""
-        packed = self._packed()
-        return 0 if packed.is_meta else crc32(packed.cpu().numpy().data)
+        return 0 if self.base.is_meta else crc32(self._packed().cpu().numpy().data)
 
     @property
     def _sharded(self) -> bool:
@@ -265,35 +270,32 @@ class Rotations(nn.Module):
 
     def get_extra_state(self) -> Tensor:
         """Return the counters on the host, with which training resumes bit for bit."""
-        return torch.tensor([self.folds, self.degree, *self._counted()])
+        return torch.tensor([self.folds, self.degree, self._counted()])
 
     def set_extra_state(self, state: Tensor) -> None:
         """Restore what :meth:`get_extra_state` returned."""
-        self.folds, self.degree, self.waiting, self.known = state.tolist()
-        self._seen = _versions([self.base])
+        self.folds, self.degree, self.waiting = state.tolist()
 
-    def _counted(self) -> tuple[int, int]:
-        """Return the updates since the last fold and the checksum after them, on one process."""
-        if self._sharded:  # an update after the last forward is then counted in the next one
-            return self.waiting, self.known or 0
-        return self.waiting + self._pending(), self._checksum()
+    def _counted(self) -> int:
+        """Return the number of updates since the last fold."""
+        if self._sharded:  # saved after an update, which only a forward could see
+            return self.waiting + (len(self._seen) > 1)
+        return self.waiting + self._pending()
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for a copy or pickle, without versions of tensors, which differ there."""
-        own = {key: value for key, value in self.__dict__.items() if key != "_handles"}
-        waiting, known = self._counted()
-        return own | {"waiting": waiting, "known": known, "_seen": [], "_cache": None}
+        own = {key: value for key, value in self.__dict__.items() if key not in ("_handles", "_cache")}
+        return own | {"waiting": self._counted()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore a copy."""
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._seen = _versions([self.base])
+        self._begin()
         self._expose()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Keep float32 or better when a model is cast to half precision."""
-        self.waiting, _ = self._counted()
-        self._cache = None
+        self.waiting = self._counted()
 
         def careful(tensor: Tensor) -> Tensor:
             result = fn(tensor)
@@ -302,9 +304,12 @@ class Rotations(nn.Module):
             return result
 
         super()._apply(careful, recurse)  # type: ignore[no-untyped-call]
-        self._seen = _versions([self.base])
-        _, self.known = self._counted()  # of another dtype, perhaps
+        self._begin()
         return self
+
+
+def _begin(rotations: Rotations, _: Any) -> None:
+    rotations._begin()  # noqa: SLF001  not the bound method, which a copy would call on the original
 
 
 def _fold_(base: Tensor, applied: Tensor, lie: Tensor, degree: int = 8) -> None:
