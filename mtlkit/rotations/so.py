@@ -265,7 +265,8 @@ class Rotations(nn.Module):
 
     def _packed(self) -> Tensor:
         """Return the (K b, 2 h, h) parameters of all tasks."""
-        whole = [p.full_tensor() if hasattr(p, "full_tensor") else p.detach() for p in self.lie]
+        found = [parameter.detach() for parameter in self.lie]
+        whole = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in found]
         return torch.cat(whole).to(self.base.dtype)
 
     def get_extra_state(self) -> Tensor:

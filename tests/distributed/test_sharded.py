@@ -50,19 +50,37 @@ def shard(net: Net, root: bool) -> None:
     assert all(sharded) if root else not any(sharded)
 
 
-def train(
-    spec: str, root: bool, kind: str, inside: bool, rank: int = 0, world: int = 1, steps: int = STEPS
-) -> dict[str, Tensor]:
+def start(
+    spec: str, root: bool, kind: str, inside: bool, world: int
+) -> tuple[Net, torch.optim.Optimizer]:
     torch.manual_seed(7)
     net = Net(spec).double()
     net.inside = inside
     if world > 1:
         shard(net, root)
     groups = mtlkit.param_groups(net, lr=0.02, method_lr=0.01)
-    optimizer = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[kind](groups)
+    return net, {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[kind](groups)
+
+
+def train(
+    spec: str,
+    root: bool,
+    kind: str,
+    inside: bool,
+    rank: int = 0,
+    world: int = 1,
+    steps: int = STEPS,
+    cut: int | None = None,
+) -> dict[str, Tensor]:
+    """Train; before step ``cut``, go on with another network that loads this one's state."""
+    net, optimizer = start(spec, root, kind, inside, world)
     generator = torch.Generator().manual_seed(3)
     share = BATCH // 2 // world
-    for _ in range(steps):
+    for step in range(steps):
+        if step == cut:
+            state = {key: value.clone() for key, value in net.state_dict().items()}
+            net, optimizer = start(spec, root, kind, inside, world)
+            net.load_state_dict(state)
         x = torch.randn(BATCH, 4, generator=generator, dtype=torch.float64)
         optimizer.zero_grad()
         for micro in x.chunk(2):
@@ -78,6 +96,13 @@ def train(
 
 def on_rank(rank: int, world: int) -> list[dict[str, Tensor]]:
     return [train(*case, rank, world) for case in CASES]
+
+
+def resume(rank: int, world: int) -> list[list[dict[str, Tensor]]]:
+    cases = [
+        (spec, True, "sgd", True, rank, world) for spec in ("rotograd(fold_every=3)", "rotate+scale")
+    ]
+    return [[train(*case, cut=cut) for cut in (None, 1, 2, 6)] for case in cases]
 
 
 def train_long(rank: int, world: int) -> bool:
@@ -104,6 +129,13 @@ def test_a_sharded_network_ends_where_one_process_does(ranks, index: int) -> Non
         if key.endswith("rotation._extra_state") and "update_every" in CASES[index][0]:
             found, expected = found[:2], expected[:2]  # sharded, the last step counts as an update
         assert (found.double() - expected.double()).abs().max() <= 1e-5, key
+
+
+def test_a_sharded_network_resumes_between_two_folds_of_the_rotations() -> None:
+    for runs in run_processes(resume)[0]:
+        whole, *resumed = runs
+        for run in resumed:
+            assert all(torch.equal(whole[key], value) for key, value in run.items())
 
 
 def test_comparing_replicas_at_steps_10_and_100_reads_no_freed_storage() -> None:
