@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 from zlib import crc32
 
 import torch
@@ -31,6 +31,15 @@ _SQUARINGS = {torch.float64: 3}
 _SQUARINGS_IN_EVALUATION = 6
 # PyTorch before 2.7 does not tell exports from other graphs
 _is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)
+
+
+class _Evaluated(NamedTuple):
+    """What an evaluation has read and found, so that it folds once, not for every batch."""
+
+    key: tuple[int, list[tuple[int, int]]]
+    due: bool
+    lie: list[Tensor]
+    rotations: Tensor
 
 
 class Rotations(nn.Module):
@@ -99,8 +108,7 @@ class Rotations(nn.Module):
         # Versions of ``base`` and ``lie`` after the last forward, to notice later writes; only that of
         # ``base`` in a new, loaded or copied module.
         self._seen: list[tuple[int, int]]
-        # Evaluation folds once, not for every batch: what it read, and the result.
-        self._cache: tuple[Any, list[Tensor], Tensor] | None
+        self._cache: _Evaluated | None
         self._begin()
         self._expose()
         self.register_load_state_dict_post_hook(_begin)  # type: ignore[no-untyped-call]
@@ -119,7 +127,7 @@ class Rotations(nn.Module):
         if not torch.compiler.is_compiling():
             return self._advanced() if recorded else self._evaluated()
         if _is_exporting():  # which cannot look for updates: those of the last evaluation are in it
-            return self._functional(due=self._cache is None or self._cache[0][0])
+            return self._functional(due=self._cache is None or self._cache.due)
         flat = compiled.call(self._handles[recorded], self.base.numel(), self.base)
         return flat.view(self.count, self.blocks, self.side, self.side)
 
@@ -235,18 +243,18 @@ class Rotations(nn.Module):
 
     def _evaluated(self) -> Tensor:
         """Return the (K, b, n, n) rotations that the next fold would give, on the manifold."""
-        due = self._is_due()
-        key = due, _versions([self.base, self.applied, *self.lie])
-        if self._cache is None or self._cache[0] != key or not self._unwritten(self._cache[1]):
+        key = self.waiting, _versions([self.base, self.applied, *self.lie])
+        if self._cache is None or self._cache.key != key or not self._unwritten(self._cache.lie):
+            due = self.waiting + self._pending() >= self._interval
             # not an inference tensor, because the cache may be used with gradients later
             with torch.inference_mode(False):
-                self._cache = (key, [p.detach().clone() for p in self.lie], self._functional(due))
-        return self._cache[2]
+                lie = [p.detach().clone() for p in self.lie]
+                self._cache = _Evaluated(key, due, lie, self._functional(due))
+        return self._cache.rotations
 
     def _unwritten(self, kept: Sequence[Tensor]) -> bool:
-        """Whether the parameters are those that were kept: writes through ``.data`` have no version."""
-        pairs = zip(kept, self.lie, strict=True)
-        return all(hasattr(p, "full_tensor") or torch.equal(k, p) for k, p in pairs)
+        """Whether the parameters are those that were kept: FSDP and ``.data`` leave no version."""
+        return not self._sharded and all(map(torch.equal, kept, self.lie))
 
     @torch.no_grad()
     def _functional(self, due: bool) -> Tensor:
@@ -258,10 +266,6 @@ class Rotations(nn.Module):
     @property
     def _interval(self) -> int:
         return self.fold_every if self.folds else 1
-
-    def _is_due(self) -> bool:
-        """Whether the next fold applies the updates."""
-        return self.waiting + self._pending() >= self._interval
 
     def _packed(self) -> Tensor:
         """Return the (K b, 2 h, h) parameters of all tasks."""
