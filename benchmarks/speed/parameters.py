@@ -15,7 +15,7 @@ from benchmarks.speed.timing import Row, interleave, ratio, set_threads
 
 WIDTH, LAYERS, SAMPLES = 512, 6, 16
 GROUPED = (3, 10, 100)
-FORWARDS = (4, 16, 100)
+FORWARDS = (3, 4, 10, 16, 100)
 
 
 class _Step:
