@@ -12,7 +12,8 @@ import itertools
 import sys
 import weakref
 from collections.abc import Callable
-from typing import Any
+from types import MethodType
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -25,16 +26,17 @@ _unsafe: Any = getattr(torch.Tag, "cudagraph_unsafe", None)
 _tags = (
     () if _unsafe is None else (_unsafe,)
 )  # state changes in Python, which a CUDA graph would not replay
-_functions: dict[int, Any] = {}
+_functions: dict[int, tuple[weakref.ref[Any], Callable[..., Tensor]]] = {}
 _handles = itertools.count()
 _TAG = "+mtlkit.several_backward_passes"
 
 
 def expose(function: Callable[..., Tensor]) -> int:
     """Make a bound method callable by number, as long as its object lives."""
-    handle = next(_handles)
-    reference = weakref.WeakMethod(function, lambda _: _functions.pop(handle, None))
-    _functions[handle] = reference
+    handle, method, known = next(_handles), cast(MethodType, function), _functions
+    # not a WeakMethod, whose callback fails while the interpreter exits
+    owner = weakref.ref(method.__self__, lambda _: known.pop(handle, None))
+    _functions[handle] = owner, method.__func__
     return handle
 
 
@@ -71,9 +73,9 @@ def define(schema: str, run: Callable[..., Tensor], shape: Callable[..., Tensor]
 
 
 def _call(tensors: list[Tensor], handle: int, size: int) -> Tensor:
-    function = _functions[handle]()
+    owner, function = _functions[handle]
     with torch.no_grad():
-        result: Tensor = function(*tensors)
+        result: Tensor = function(owner(), *tensors)
     return result
 
 
